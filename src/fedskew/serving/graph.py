@@ -153,7 +153,7 @@ def preprocessing_graph(preprocessing: Preprocessing, dtype: str, sites: Sites) 
 
 
 def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites, agreed: str) -> dict[str, str]:
-    """Return the metadata of the ONNX file as JSON: classes, columns of times, texts and sites, and three rules for rows.
+    """Return the metadata of the ONNX file as JSON: classes, columns, sites, and three rules for rows.
 
     ``missing`` are the cells of words and texts that are missing values; pandas has others, such as None. ``unknown``
     says how rows of unknown sites are treated, ``agreed`` which units and words rows must have.
@@ -167,6 +167,7 @@ def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites, ag
         "text": preprocessing.column if isinstance(preprocessing, Texts) else "",
         "missing": sorted({*ConvertOptions().null_values, *getattr(preprocessing, "missing", ())}),
         "site": sites.column,
+        "sites": [*sites.names] if sites.column else [],
         "unknown": sites.unknown,
         "agreed": agreed,
     }

@@ -10,15 +10,15 @@ import pandas as pd
 
 session = onnxruntime.InferenceSession(str(Path(__file__).with_name("model.onnx")))
 facts = {name: json.loads(text) for name, text in session.get_modelmeta().custom_metadata_map.items()}
-words = [part.name for part in session.get_inputs() if part.type == "tensor(string)"]
+site, words = facts["site"], [part.name for part in session.get_inputs() if part.type == "tensor(string)"]
 rows, cells = pd.read_csv(sys.argv[1]), pd.read_csv(sys.argv[1], dtype=str, keep_default_na=False)
-whole = {name: {r"^(-?\d+)\.0+$": r"\1"} for name in (facts["site"], facts["text"])}  # 1.0 is 1, as in training
+whole = {name: {r"^(-?\d+)\.0+$": r"\1"} for name in (site, facts["text"])}  # 1.0 is 1, as in training
 cells = cells.map(str.strip).replace(facts["missing"], "").replace(whole, regex=True)
-sys.stderr.write(f"{facts['agreed']}\n" * bool(facts["agreed"]))
-if facts["unknown"] and facts["site"] not in cells:
-    column = repr(facts["site"]) if facts["site"] else "names the site"
-    print(f"no column {column}: rows of unknown sites are {facts['unknown']}", file=sys.stderr)
-    cells = cells.assign(**{facts["site"]: ""}) if facts["site"] else cells
+lack = f"no column {repr(site) if site else 'names the site'}: " * (site not in cells)
+cells = cells.assign(**{site: cells.get(site, "")})
+strange = ~cells[site].isin(facts["sites"])
+line = f"{lack}{strange.sum()} of {len(rows)} rows are of unknown sites, {facts['unknown']}\n"
+sys.stderr.write(f"{facts['agreed']}\n" * bool(facts["agreed"]) + line * bool(facts["unknown"] and strange.any()))
 inputs = {}
 for part in session.get_inputs():
     if facts["text"]:

@@ -78,7 +78,7 @@ def play(assembly: Assembly, rounds: int = 3) -> None:
         kept_entries_stay(fed, assembly.x0, outcome.server)
         others_keep_their_states(states, copies[-1][1], outcome)
         server_holds_the_mean(fed, experiment.faults.attackers > 0, outcome.server, states)
-        rows = round_rows(assembly, outcome, 0.1) + inexactness_rows(assembly, Sequential(), outcome)
+        rows = round_rows(assembly, outcome) + inexactness_rows(assembly, Sequential(), outcome)
         if now:
             before = states.export()
             rows += model_rows(assembly, site, outcome.server, states, measured)

@@ -235,7 +235,7 @@ def client_rows(assembly: Assembly, split: str, clients: Ints, scores: dict[str,
     return rows + own_rows(assembly, split, worst_first(assembly, clients, scores))
 
 
-def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
+def round_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
     """Return the measures of the round's updates, its cost, and the scores of local models. Undefined values are left out."""
     work, measures, registered = outcome.work, outcome.measures, assembly.experiment.measures.stored
     values = {
@@ -247,7 +247,6 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
         **{name: float(count) for name, count in work.turnout._asdict().items()},
         "bytes_down": float(outcome.bytes_down),
         "bytes_up": float(outcome.bytes_up),
-        "seconds": seconds,
     }
     rows: list[Row] = [(None, "round", name, value) for name, value in values.items() if math.isfinite(value)]
     by_client = {

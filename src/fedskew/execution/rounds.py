@@ -42,7 +42,7 @@ def rounds_of(
         outcome = site.play_round(fed, server, states, measure_local=due and experiment.evaluation.local_models)
         server = outcome.server
         with span("measures"):
-            rows = measurements.round_rows(assembly, outcome, 0.0)
+            rows = measurements.round_rows(assembly, outcome)
         if due:
             with span("evaluation"):
                 rows += measurements.model_rows(assembly, site, server, states, clients)
@@ -51,8 +51,7 @@ def rounds_of(
                 rows += measurements.update_rows(assembly, outcome)
         rows += site.fault_rows()
         seconds = time.perf_counter() - began
-        rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
-        yield server, rows, seconds
+        yield server, [*rows, (None, "round", "seconds", seconds)], seconds
 
 
 def checkpoint_of(server: Server, states: AnyStates) -> Tree:

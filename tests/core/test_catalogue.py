@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedskew.core.component import canonical, fitted, plainly
+from fedskew.core.component import canonical, fitted, parse, plainly
 from fedskew.core.errors import BadInput
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment
@@ -58,3 +58,11 @@ def test_an_empty_class_of_any_kind_is_refused_in_one_line(section: str, tmp_pat
     )
     with pytest.raises(BadInput, match=rf"^{section}: mine.py::Mine (lacks|is not a subclass of)"):
         Experiment(**{section: f"{file}::Mine"})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [(".5", 0.5), ("5.", 5.0), ("-.5e1", -5.0), ("+1", 1), ("1_000", 1000), (".", "."), ("[.5,1]", [0.5, 1])],
+)
+def test_numbers_are_read_as_python_reads_them(text: str, value: object) -> None:
+    assert parse(f"mine:x={text}", "method") == ("mine", {"x": value})

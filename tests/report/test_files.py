@@ -77,6 +77,8 @@ def test_any_stored_measure_can_be_a_column_and_no_other(store) -> None:
     layout = Layout(("Worst Client", "bytes_up", "personal/accuracy_mean", "verdict"))
     measures = Results(store, store.runs(), layout=layout).columns("table")
     assert [measure.key for measure in measures] == ["worst_client", "bytes_up", "personal"]
+    twice = readable(Results(store, store.runs(), layout=Layout(("worst_client_rmse", "worst_client_mae"))))
+    assert {"RMSE of the worst client", "MAE of the worst client"} <= {*twice}
     with store.transaction():
         store.db.execute("UPDATE measurements SET name='my_score' WHERE name='opportunity'")
     seeds = Results(store, store.runs(), layout=Layout(("my_score",))).seeds["my_score"]

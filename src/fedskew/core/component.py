@@ -297,11 +297,13 @@ def split(text: str) -> list[str]:
 
 
 def literal(text: str) -> object:
-    """Parse a text as a TOML value, or as a list of such values; otherwise return the text."""
+    """Parse a text as a TOML value, or as a list of such values; otherwise return the text. ``.5`` and ``5.`` are numbers, too."""
     listed = text.startswith("[") and text.endswith("]")
     try:
         return toml_table(f"v = {text}", "")["v"]
     except BadInput:
+        if re.fullmatch(r"[+-]?(\d+\.|\.\d+)([eE][+-]?\d+)?", text):
+            return float(text)
         return [literal(part.strip()) for part in split(text[1:-1])] if listed else text
 
 

@@ -180,8 +180,8 @@ class Results:
     def named_measures(self) -> list[Measure]:
         """The measures of the layout's columns: keys, titles, or names in the store.
 
-        A stored measure that the registry does not have, such as a metric of one's own, is read after the last round. Raises
-        `BadInput` for any other name.
+        A stored measure that the registry does not have, such as a metric of one's own, is read after the last round. Measures with
+        one title are named by their labels. Raises `BadInput` for any other name.
         """
         measures, candidates = list[Measure](), (*self.measures.shown(), *self.measures.stored.values())
         possible = [m for m in candidates if m.split in (*OF_MODELS, "round")]
@@ -199,7 +199,8 @@ class Results:
             elif column not in OTHER_COLUMNS:
                 choice = suggestion(column, [*(m.key for m in possible), *OTHER_COLUMNS])
                 raise BadInput(f"columns: unknown {column!r}; {choice}")
-        return measures
+        titles = Counter((m.title, m.unit) for m in set(measures))
+        return [replace(m, title=m.label) if titles[m.title, m.unit] > 1 else m for m in measures]
 
     @cached_property
     def all_measures(self) -> list[Measure]:

@@ -65,11 +65,21 @@ def test_a_hopeless_first_step_ends_a_trial(monkeypatch: pytest.MonkeyPatch, sec
     assert len(calls) == 1
 
 
-def test_a_short_hopeless_step_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hopeless_step_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first step prepares the engine. Twelve steps of 0.1 s are over the limit."""
     times = iter([0.45, 0.1])
     monkeypatch.setattr(trial, "once", lambda *_: next(times))
     assert trial.estimate_seconds(FED, work_of(), EngineChoice(Stacked()), limit=1.0) == pytest.approx(0.1 * 12)
+
+
+def test_a_short_step_after_a_long_preparation_is_timed_without_the_start_of_a_run(monkeypatch) -> None:
+    """The stacked engine lost in this way where it is four times as fast: of a run with one step, most is the start."""
+    first, start, step = iter([0.45]), 0.003, 0.0004
+    monkeypatch.setattr(
+        trial, "once", lambda fed, engine, work: next(first, start + step * max(len(plan.index) for plan in work.plans))
+    )
+    seconds = trial.estimate_seconds(FED, work_of(), EngineChoice(Stacked()), limit=0.1)
+    assert seconds == pytest.approx(start + step * 12)
 
 
 def test_few_rows_show_that_a_step_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:

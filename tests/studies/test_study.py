@@ -306,9 +306,9 @@ def test_a_network_for_pictures_is_timed_on_a_part_of_the_rows(tmp_path: Path, m
     timing, whole = Execution(base, data, {}, store, 1, Caller(False), None).timed()
     [record] = store.runs()
     assert (from_toml(record.experiment).local.epochs, whole.local.epochs) == (2, 5)
-    first, last = (measured.value for measured in store.curves([record.id], ["round/seconds"]))
-    assert timing.a_round == pytest.approx(first * 5 / 2), "the last round also measures the model"
-    assert timing.a_run >= last - first
+    first, second, last = (measured.value for measured in store.curves([record.id], ["round/seconds"]))
+    assert timing.a_round == pytest.approx(min(first, second) * 5 / 2), "the last round also measures the model"
+    assert timing.a_run >= last - min(first, second)
 
 
 def test_where_fedavg_diverges_a_study_tries_smaller_learning_rates(tmp_path: Path) -> None:

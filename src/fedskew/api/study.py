@@ -166,13 +166,14 @@ class Execution:
     def timed(self) -> tuple[plans.Timing, Experiment]:
         """Execute a short run of FedAvg. Return the times of a whole one, and the base with the engine that suits it.
 
-        The first round prepares the engine, and the last measures the model: both count once a run. If FedAvg diverges, the base
-        has a tenth of the learning rate, and so on.
+        The last round also measures the model, which counts once a run. The first one prepares the engine, which counts once a
+        process, so not at all. If FedAvg diverges, the base has a tenth of the learning rate, and so on.
         """
         threads, local = self.base.training.threads or threads_of(self.jobs), self.base.local  # as when all jobs run
         pictures = self.rows.x.ndim > 2 and local.steps is None and local.batch_size != "all"
-        number = 2 if pictures else plans.SHORT  # a round on pictures has many steps
-        short = plans.Arm(plans.FIRST).experiment(self.base.replace(training__rounds=number, training__threads=threads))
+        short = plans.Arm(plans.FIRST).experiment(
+            self.base.replace(training__rounds=plans.SHORT, training__threads=threads)
+        )
         part = min(1.0, plans.PASSES / (local.epochs * len(self.rows.y))) if pictures else 1.0
         if part < 1:
             short = short.replace(local__epochs=local.epochs * part)
@@ -187,13 +188,14 @@ class Execution:
             rest = time.perf_counter() - began
             seconds = [m.value for m in self.store.curves([run], ["round/seconds"])][:-1]
             a_round = min(seconds, default=math.nan)
-            times = {"a_round": a_round / part, "a_run": max(rest - a_round * number, 0.0)} if seconds else {}
+            a_run = max(rest - sum(seconds) - a_round, 0.0)
+            times = {"a_round": a_round / part, "a_run": a_run} if seconds else {}
             self.store.add_facts(run, {"asked": short.hash(), "study": times})
             stored = self.store.run(run)
         if not stored.facts["study"]:
             lr = self.base.solver.lr
             require(
-                lr > LEAST, f"study: FedAvg diverges at learning rate {lr:g}, too; `fedskew diagnose` shows the columns"
+                lr > LEAST, f"study: FedAvg diverges also at learning rate {lr:g}; `fedskew diagnose` shows columns"
             )
             self.caller.warn(f"study: FedAvg diverges at learning rate {lr:g}; rates around {lr / 10:g} are tried")
             return replace(self, base=self.base.replace(solver__lr=lr / 10)).timed()

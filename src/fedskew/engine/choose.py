@@ -26,6 +26,9 @@ FEW_ROWS = 4
 REPEATS, LONG = 3, 0.5
 """Maximum number of timed runs; the fastest counts. A run that takes at least ``LONG`` seconds is not repeated."""
 
+CLEAR = 0.05
+"""Seconds of a step beside which the start of a run is short."""
+
 MIN_RATIO, MIN_SECONDS = 3, 0.2
 """Several threads are tried only if the whole run takes ``MIN_RATIO`` times as long as the trial so far (or `MIN_SECONDS`)."""
 
@@ -90,8 +93,8 @@ def next_work(fed: Federation, server: Server) -> Work | None:
 def estimate_seconds(fed: Federation, work: Work, option: EngineChoice, limit: float = np.inf) -> float:
     """Estimate the seconds of a round's local training, from a few steps of the clients with the most steps.
 
-    If the first step shows that the option takes longer than ``limit`` seconds, one more step is timed at most. With a limit,
-    clients that train one after the other take a step on `FEW_ROWS` rows before.
+    If the first step shows that the option takes longer than ``limit`` seconds, it is not timed further, or only one more step if
+    that is a long one. With a limit, clients that train one after the other take a step on `FEW_ROWS` rows before.
     """
     engine, clients = option.engine, len(work.clients)
     width = engine.width or block_width(work.view.x) if isinstance(engine, Stacked) else option.threads
@@ -107,8 +110,8 @@ def estimate_seconds(fed: Federation, work: Work, option: EngineChoice, limit: f
             first = once(fed, engine, shortened(work, order[:width], 1, rows))
             if first > LONG and first / 5 * sum(blocks) > limit:
                 return first * max(batch / rows, 1) * sum(blocks)
-        if first / 5 * sum(blocks) > limit:
-            return once(fed, engine, first_step) * sum(blocks)
+        if first / 5 * sum(blocks) > limit and (step := once(fed, engine, first_step)) > CLEAR:
+            return step * sum(blocks)
         least, whole = fastest(fed, engine, first_step), fastest(fed, engine, few)
     longest = max(len(plan.index) for plan in few.plans)
     step = max(whole - least, 0.0) / (longest - 1) if longest > 1 else whole

@@ -41,7 +41,7 @@ COSTS = (FIRST, POOLED, SHUFFLED, ALONE)
 SHORT, FIXED = 3, 15.0
 """Rounds of the timed run, and seconds for what is no training: reading, the diagnosis, starting workers, the page."""
 
-PASSES = 2_500
+PASSES = 2_000
 """A timed round on pictures or signals trains on this many rows, each epoch counted; a whole one may take minutes."""
 
 SLOWER = 1.4

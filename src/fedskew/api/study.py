@@ -166,8 +166,8 @@ class Execution:
     def timed(self) -> tuple[plans.Timing, Experiment]:
         """Execute a short run of FedAvg. Return the times of a whole one, and the base with the engine that suits it.
 
-        The last round also measures the model, which counts once a run. The first one prepares the engine, which counts once a
-        process, so not at all. If FedAvg diverges, the base has a tenth of the learning rate, and so on.
+        The last round also measures the model: this counts once a run. The first one prepares the engine, which a process does only
+        once: this does not count. Where FedAvg diverges, the base gets a tenth of the learning rate, as often as needed.
         """
         threads, local = self.base.training.threads or threads_of(self.jobs), self.base.local  # as when all jobs run
         pictures = self.rows.x.ndim > 2 and local.steps is None and local.batch_size != "all"
@@ -194,9 +194,10 @@ class Execution:
             stored = self.store.run(run)
         if not stored.facts["study"]:
             lr = self.base.solver.lr
-            require(
-                lr > LEAST, f"study: FedAvg diverges also at learning rate {lr:g}; `fedskew diagnose` shows columns"
-            )
+            if lr <= LEAST:
+                raise BadInput(
+                    f"study: FedAvg diverges even at learning rate {lr:g}; look at the columns with `fedskew diagnose`"
+                )
             self.caller.warn(f"study: FedAvg diverges at learning rate {lr:g}; rates around {lr / 10:g} are tried")
             return replace(self, base=self.base.replace(solver__lr=lr / 10)).timed()
         ready = from_toml(stored.experiment)

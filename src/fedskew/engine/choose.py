@@ -27,7 +27,7 @@ REPEATS, LONG = 3, 0.5
 """Maximum number of timed runs; the fastest counts. A run that takes at least ``LONG`` seconds is not repeated."""
 
 CLEAR = 0.05
-"""Seconds of a step beside which the start of a run is short."""
+"""Seconds of a step. Beside a longer one, the start of a run does not matter."""
 
 MIN_RATIO, MIN_SECONDS = 3, 0.2
 """Several threads are tried only if the whole run takes ``MIN_RATIO`` times as long as the trial so far (or `MIN_SECONDS`)."""
@@ -93,8 +93,9 @@ def next_work(fed: Federation, server: Server) -> Work | None:
 def estimate_seconds(fed: Federation, work: Work, option: EngineChoice, limit: float = np.inf) -> float:
     """Estimate the seconds of a round's local training, from a few steps of the clients with the most steps.
 
-    If the first step shows that the option takes longer than ``limit`` seconds, it is not timed further, or only one more step if
-    that is a long one. With a limit, clients that train one after the other take a step on `FEW_ROWS` rows before.
+    If a long first step shows that the option takes more than ``limit`` seconds, it is not timed further. If a shorter one does,
+    one more step is timed, and no other if it takes more than `CLEAR` seconds. With a limit, clients that train one after the
+    other take a step on `FEW_ROWS` rows before.
     """
     engine, clients = option.engine, len(work.clients)
     width = engine.width or block_width(work.view.x) if isinstance(engine, Stacked) else option.threads

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import fedskew
@@ -13,6 +14,7 @@ from fedskew.data.datasets.table import TableData
 from fedskew.data.preprocessing import Tabular
 from fedskew.data.tables.columns import cells_for
 from fedskew.data.tables.guard import shared
+from fedskew.data.tables.mapping import CellTally, decide
 from fedskew.data.tables.schema import merged
 from fedskew.diagnosis.diagnose import sites_of_files
 from fedskew.diagnosis.subject import DiagnosisOptions, from_files
@@ -180,6 +182,15 @@ def test_a_file_with_decimal_points_keeps_them_where_another_had_commas(tmp_path
     a, b = (TableData(path=str(tmp_path / f"{name}.csv"), label="y").load(preprocessing=agreed) for name in "ab")
     assert np.array_equal(a.x, b.x)
     assert np.abs(b.x).max() < 4
+
+
+def test_a_file_that_writes_points_in_one_column_writes_them_in_all():
+    """1.234 fits both signs. Training had commas in both columns."""
+    tallies = {"x": CellTally(), "z": CellTally()}
+    tallies["x"].add(pa.chunked_array([["1.234"]]))
+    tallies["z"].add(pa.chunked_array([["0.5"]]))
+    assert decide(tallies, False, {"x": ",", "z": ","}) == {"x": "", "z": ""}
+    assert decide({"x": tallies["x"]}, False, {"x": ","}) == {"x": ","}
 
 
 def test_a_word_among_numbers_leaves_the_others_as_they_are(tmp_path):
